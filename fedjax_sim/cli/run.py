@@ -229,13 +229,12 @@ def _described(comparison: ResolvedRun, names: Sequence[str]) -> dict[str, Any]:
     Those of the runs that are there remain: if a file or a module has changed since, these runs
     have not, and this call is refused.
     """
-    here = comparison.problem.description | comparison.own.members()
-    here |= {"examples": comparison.examples}
+    here = comparison.problem.description | {"examples": comparison.examples}
     if not any(report.run_folders(comparison.output / name) for name in names):
-        return here
-    saved = members_of(comparison.output / "config.json")
-    accepted = {"own_functions"} if comparison.computed.accept_changed_code else set()
-    return here | {name: saved[name] for name in here.keys() & saved.keys() - accepted}
+        return here | comparison.own.members({})
+    saved, accepted = members_of(comparison.output / "config.json"), comparison.computed
+    own = comparison.own.members(saved, accepted=accepted.accept_changed_code)
+    return here | {name: saved[name] for name in here.keys() & saved.keys()} | own
 
 
 def _run_all(job: Job, callbacks: Sequence[Callback]) -> Comparison:

@@ -185,7 +185,7 @@ def _checked(
     path = run.output / "config.json"
     if not path.exists():
         new = {"options": options, "algorithms": hyper, "files": [], "examples": examples}
-        return new | own.members()
+        return new | own.members({})
     members = members_of(path)
     if "config" in members:  # of a comparison that was interrupted before its first run
         raise FolderError(
@@ -213,8 +213,7 @@ def _checked(
         "algorithms": hyper,
         "files": list(old.files),
         "examples": examples or old.examples,
-        **{name: members[name] for name in ("own_arrays", "own_functions") if name in members},
-        **own.members(),
+        **own.members(members, accepted=accepts),
     }
 
 
@@ -245,7 +244,8 @@ class Runs:
         self.of_setup: dict[tuple, _OfSetup] = {}  # by algorithm and settings
         self.loaded: tuple[Any, Dataset | None] | None = None
         self.digest: str | None = None  # of these examples
-        self.of_own_setup = NO_DIGESTS
+        self.first: Problem | None = None  # of the first settings
+        self.own_digests: OwnDigests | None = None
         # Algorithms under the same settings share the problem.
         self.problem = functools.lru_cache(maxsize=4)(self._problem)
 
@@ -256,8 +256,8 @@ class Runs:
         if seed is None:
             check_steps(own, dataset)
             problem = prepare(of_first_partition(own), dataset, attack_seed=attackers)
-            if dataset is None and self.of_own_setup == NO_DIGESTS:
-                self.of_own_setup = of_setup(problem.setup, problem.keys)
+            if self.own_digests is None:
+                self.first = self.first or problem
             return problem
         return prepare(of_seed(own, seed), dataset, attack_seed=attackers)
 
@@ -281,20 +281,27 @@ class Runs:
     def own(self) -> OwnDigests:
         """Returns the digests of the study's own parts, as far as all configurations share them.
 
-        There are none before the data are loaded.
+        There are none before the first problem is there.
         """
+        if self.own_digests is None and self.first is not None:
+            with arithmetic(self.study.options.execution):
+                self.own_digests = self._own(self.first)
+            self.first = None  # frees its memory
+        return self.own_digests or NO_DIGESTS
+
+    def _own(self, first: Problem) -> OwnDigests:
         study, names = self.study, {name for entry in self.entries for name in entry}
-        groups = {SETTINGS[name].group for name in names if name in SETTINGS}
         if study.setup is not None:
-            return self.of_own_setup
+            return of_setup(first.setup, first.keys)
         if self.loaded is None or self.loaded[1] is None or self.examples() is None:
             return NO_DIGESTS
-        with arithmetic(study.options.execution):
-            found = of_parts(study, self.loaded[1], None)
-        varied = any(SETTINGS[name].of_setup for name in names if name in SETTINGS)
+        found = of_parts(study, self.loaded[1], first.setup.task)
+        varied = [SETTINGS[name] for name in names if name in SETTINGS]
+        groups = {setting.group for setting in varied}
         return OwnDigests(
-            {} if varied else found.arrays,
+            {} if "population" in groups else found.arrays,
             {} if groups & {"model", "adapters"} else found.functions,
+            None if any(setting.of_setup for setting in varied) else found.timeline,
         )
 
     def run_of(self, configuration: Mapping[str, Any]) -> Run:

@@ -89,7 +89,7 @@ def run_tune(
 
     def header() -> dict[str, Any]:
         _refuse_other(study, search)
-        return about | {"examples": runs.examples()}
+        return about | {"examples": runs.examples(), **runs.own().members({})}
 
     with arithmetic(run.execution):
         result = tune(

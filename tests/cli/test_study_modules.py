@@ -12,14 +12,15 @@ import pandas as pd
 import pytest
 
 import fedjax_sim as fs
+from fedjax_sim import datasets
 from fedjax_sim.cli.main import main
 from fedjax_sim.cli.options import parse, read_arguments
 from fedjax_sim.reports import read_folders
 from fedjax_sim.reports.page.sections import joint
 from fedjax_sim.reports.page.sources import source_of
 from fedjax_sim.runs import comparison as comparing
-from fedjax_sim.runs import read_runs
-from fedjax_sim.studies.setups import Run, members_of
+from fedjax_sim.runs import digest, read_runs
+from fedjax_sim.studies.setups import Run, members_of, resolve
 
 MODULE = '''
 from typing import Any, NamedTuple
@@ -709,3 +710,66 @@ def test_a_file_that_is_not_there(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["run", "nowhere.py"]) == 2
     assert "MODULE is 'nowhere.py', which does not exist; expected a study" in one_line(capsys)
+
+
+def in_folders(path, module):
+    """Returns a function that runs commands on this module, each in a folder of its own."""
+
+    def call(command, algorithm, *words):
+        path.write_text(module)
+        output = path.parent / command
+        common = ["--algorithms", algorithm, "--seeds", "1", "--output", str(output)]
+        return main([command, str(path), *common, *words])
+
+    return call
+
+
+LONGER = MODULE.replace("uniform(key, 4,", "uniform(key, 8,")
+OTHER_TIMELINE = MODULE.replace("uniform(key,", "uniform(jax.random.fold_in(key, 1),")
+
+
+@pytest.mark.slow
+def test_an_algorithm_is_added_on_a_longer_timeline(tmp_path, capsys):
+    """It was refused, also where the other algorithms have these rounds."""
+    path = tmp_path / "own_study.py"
+    assert in_folders(path, MODULE)("run", "fedavg") == 0
+    call = in_folders(path, LONGER)
+    assert call("run", "fedavg") == 0
+    assert call("run", "fedprox") == 0
+    assert members_of(tmp_path / "run" / "config.json")["own_rounds"] == 8
+    capsys.readouterr()
+    other = OTHER_TIMELINE.replace("1), 4,", "1), 8,")
+    assert in_folders(path, other)("run", "fedavgm") == 2
+    assert re.search(r"timeline of \w+ differ from those here", one_line(capsys))
+
+
+@pytest.mark.slow
+def test_a_grid_is_not_added_on_another_timeline_or_other_rows(tmp_path, capsys):
+    """And sweeps, searches and comparisons of one study are of one setting."""
+    path, grid = tmp_path / "own_study.py", ["--grid.lr.values", "0.1"]
+    call = in_folders(path, MODULE)
+    assert call("sweep", "fedavg", *grid) == 0
+    capsys.readouterr()
+    assert in_folders(path, OTHER_TIMELINE)("sweep", "fedprox", *grid) != 0
+    assert "the timeline of the study module has changed" in one_line(capsys)
+    of_other_rows = in_folders(path, MODULE.replace("default_rng(seed)", "default_rng(seed + 1)"))
+    assert of_other_rows("sweep", "fedprox", *grid, "--grid.local_steps.values", "1", "2") != 0
+    assert "the rows of the study module has changed" in one_line(capsys)
+    assert call("run", "fedavg") == 0
+    search = ["--space.lr.from", "0.1", "--space.lr.to", "0.2", "--trials", "1", "--batch", "1"]
+    assert call("tune", "fedavg", *search) == 0
+    folders = [tmp_path / name for name in ("run", "sweep", "tune")]
+    assert len(set(read_folders(folders).settings.values())) == 1
+
+
+def test_rows_of_a_study_have_the_examples_that_are_divided():
+    """For their digest they had those of the validation part, too."""
+
+    def rows(dataset, seed):
+        return np.split(np.arange(len(dataset.train["y"])), 8)  # only of a multiple of 8
+
+    y = np.arange(130) % 2
+    options = fs.presets.options(validation=0.2, validation_of="pool", seeds=1, rounds=1)
+    study = fs.Study(options, dataset=datasets.from_arrays(np.eye(130)[:, :3], y), rows=rows)
+    own = resolve(study).own
+    assert own.arrays == {"rows": digest(*np.split(np.arange(80), 8))}

@@ -116,14 +116,7 @@ def clients(
     """
     seed, fraction = population.partition_seed, population.validation
     own_tests = population.test_of == "clients"
-    if own_tests:
-        dataset = merged(dataset)
-    kept_out = np.empty(0, np.int64)
-    pool = dataset
-    if fraction and population.validation_of == "pool":
-        rows = np.arange(len(dataset.train["y"]))
-        (remaining,), (kept_out,) = train_test_split([rows], fraction, seed)
-        pool = _subset(dataset, np.sort(remaining))
+    dataset, pool, kept_out = pool_of(population, dataset)
     with _named(partition):
         assignment, names, tests = (
             partition(pool, seed)
@@ -179,6 +172,22 @@ def clients(
         *placed, train, test, valid, test_of_clients, valid_of_clients, held_out,
         train_of_held_out, tuple(chosen.tolist()),
     )  # fmt: skip
+
+
+def pool_of(population: Population, dataset: Dataset) -> tuple[Dataset, Dataset, np.ndarray]:
+    """Returns all examples, those that are divided, and the rows of a validation part of the pool.
+
+    Those that are divided are without that part; clients' own test examples are among them.
+    """
+    if population.test_of == "clients":
+        dataset = merged(dataset)
+    if not population.validation or population.validation_of != "pool":
+        return dataset, dataset, np.empty(0, np.int64)
+    rows = np.arange(len(dataset.train["y"]))
+    (remaining,), (kept_out,) = train_test_split(
+        [rows], population.validation, population.partition_seed
+    )
+    return dataset, _subset(dataset, np.sort(remaining)), kept_out
 
 
 class Placement(NamedTuple):
