@@ -16,6 +16,7 @@ from fedjax_sim.reports.frames import configuration_columns, grid_values, value_
 from fedjax_sim.reports.labels import (
     PARTIAL,
     PARTIAL_NOTE,
+    UNFINISHED_NOTE,
     algorithm_labels,
     better,
     setting_label,
@@ -30,6 +31,7 @@ from fedjax_sim.runs import (
     SweepRun,
     folder_names,
     is_seed,
+    is_unfinished,
     of_finite_models,
     read_json,
     read_runs,
@@ -55,6 +57,7 @@ class FolderHistory(NamedTuple):
     partial: frozenset[str] = frozenset()
     # By algorithm: what it runs on. Only algorithms of one setting are compared.
     settings: Mapping[str, str] = MappingProxyType({})
+    unfinished: bool = False  # a sweep of whose grid runs are missing
 
 
 def read_folder(path: str | pathlib.Path, bits: Bits | None = None) -> FolderHistory:
@@ -97,7 +100,10 @@ def read_folder(path: str | pathlib.Path, bits: Bits | None = None) -> FolderHis
         history = Sweep(runs, False, 0, 0, 0.0, 0.0).to_frame()
         setting = setting_text(_with_grid(config, [run.configuration for run in runs]))
         partial = {run.configuration.get("algorithm", "") for run in runs if run.partial_model}
-        return FolderHistory(history, setting, config.get("target_accuracy"), frozenset(partial))
+        target, unfinished = config.get("target_accuracy"), is_unfinished(path)
+        return FolderHistory(
+            history, setting, target, frozenset(partial), unfinished=unfinished and bool(runs)
+        )
     algorithms = _found_runs(path, config)
     rows: list[tuple] = []
     outcomes, partial = [], set()
@@ -353,7 +359,7 @@ def read_folders(
     check_choice(("best", "all"), configurations=configurations)
     folders = [pathlib.Path(path) for path in paths]
     names = distinct_names(folders) if len(folders) > 1 else [""]
-    parts, settings, targets = [], [], []
+    parts, settings, targets, missing = [], [], [], []
     compared: dict[str, str] = {}
     for folder, name in zip(folders, names, strict=True):
         part = read_folder(folder, bits)
@@ -369,15 +375,17 @@ def read_folders(
         parts.append(frame.drop(columns=cells))
         settings.append(part.setting)
         targets.append(part.target)
+        if part.unfinished:
+            missing.append(f"{name}: {UNFINISHED_NOTE}" if name else UNFINISHED_NOTE)
     if len(set(settings)) == 1:
         setting = settings[0]
     else:
         setting = "\n".join(f"{name}: {text}" for name, text in zip(names, settings, strict=True))
     history = pd.concat(parts, ignore_index=True)
     partial = frozenset(x for x in history["algorithm"].unique() if x.endswith(PARTIAL))
-    if partial:
-        setting = f"{setting}\n{PARTIAL_NOTE}".strip()
-    return FolderHistory(history, setting, targets[0], partial, compared)
+    notes = [*missing, PARTIAL_NOTE] if partial else missing
+    setting = "\n".join(filter(None, (setting, *notes)))
+    return FolderHistory(history, setting, targets[0], partial, compared, bool(missing))
 
 
 def cells_of(config: Mapping[str, Any]) -> tuple[str, ...]:

@@ -26,6 +26,8 @@ PARTIAL_NOTE = (
     "model mean nothing, those of the personal models do (--personal)."
 )
 
+UNFINISHED_NOTE = "Runs of the sweep have not finished and are missing."
+
 # Columns and metrics that measure progress, as axes name them.
 PROGRESS = {
     "round": "round",

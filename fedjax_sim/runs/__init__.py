@@ -64,7 +64,7 @@ from fedjax_sim.runs.sweeps.blocks import block_functions
 from fedjax_sim.runs.sweeps.grid import Configuration, Part, cut, expand
 from fedjax_sim.runs.sweeps.halving import Halving
 from fedjax_sim.runs.sweeps.result import Sweep, SweepRun
-from fedjax_sim.runs.sweeps.store import read_runs
+from fedjax_sim.runs.sweeps.store import is_unfinished, read_runs
 from fedjax_sim.runs.sweeps.sweep import SweepProgress, finished_runs, sweep
 from fedjax_sim.runs.sweeps.trial import Trial
 from fedjax_sim.runs.sweeps.tuning import Tried, Tuning, tune
@@ -137,6 +137,7 @@ __all__ = [
     "interrupt",
     "is_sealed",
     "is_seed",
+    "is_unfinished",
     "joined",
     "locked",
     "melted",

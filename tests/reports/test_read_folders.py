@@ -5,7 +5,9 @@ import json
 import hand_made_runs
 import pandas as pd
 import pytest
+import small_runs
 
+import fedjax_sim as fs
 from fedjax_sim.cli.options import parse, read_arguments
 from fedjax_sim.cli.run_options import RunOptions
 from fedjax_sim.reports import folders
@@ -46,6 +48,18 @@ def test_a_sweep_without_evaluations_has_no_best_configuration():
     message = r"history has the metrics \['local_steps'\]; expected one of the model"
     with pytest.raises(ValueError, match=message):
         folders.labelled(frame, "best", folders.Rule(), "")
+
+
+def test_a_sweep_of_which_runs_are_missing_says_so(tmp_path):
+    def setting(part):
+        small_runs.sweep(tmp_path, grid=fs.Part(small_runs.GRID, part, 2))
+        return folders.read_folders([tmp_path], configurations="all", metric="loss").setting
+
+    note = "Runs of the sweep have not finished and are missing."
+    assert [note in setting(1), note in setting(2)] == [True, False]
+    assert "sweep" not in source_of(tmp_path).facts
+    small_runs.sweep(tmp_path, grid=fs.Part({"lr": [0.2, 0.3]}, 2, 2))  # of a larger grid
+    assert source_of(tmp_path).facts["sweep"] == note
 
 
 SWEEP = {"metric": "score", "mode": "max", "last": 1, "best": False}

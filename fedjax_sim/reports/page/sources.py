@@ -22,6 +22,7 @@ from fedjax_sim.reports.folders import (
     saved_config,
 )
 from fedjax_sim.reports.frames import grid_values
+from fedjax_sim.reports.labels import UNFINISHED_NOTE
 from fedjax_sim.runs import (
     Comparison,
     FolderError,
@@ -125,7 +126,7 @@ def _(result: str | pathlib.Path) -> Source:
         cells_of(config),
         content.partial,
         content.setting,
-        _facts(saved),
+        _facts(saved) | ({"sweep": UNFINISHED_NOTE} if content.unfinished else {}),
         _algorithms(saved, runs),
         {name: _text(value) for name, value in _flat(config) if value not in (None, [], {})},
         None if swept else _clients(path),

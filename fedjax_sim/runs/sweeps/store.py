@@ -40,6 +40,7 @@ from fedjax_sim.types import Params
 
 RunKey = tuple[str, str]  # (configuration as JSON, seed)
 _SWEEP, _SLICES = "sweep.json", "slices"
+_UNFINISHED = "unfinished"  # there from the first slice of a grid until all its runs are
 
 
 class _Kept(NamedTuple):
@@ -240,6 +241,7 @@ class SweepStore:
         for i, leaves in enumerate(zip(*models, strict=True)):
             arrays[f"model:{i}"] = np.stack([portable(leaf) for leaf in leaves])
         meta = [[*run_key(run.configuration, run.seed), *identity] for identity, run in runs]
+        (self._folder / _UNFINISHED).touch()
         path = self._folder / _name(meta, self._id, bool(models[0]))
         remove_partials(self._folder, path.name)
         write_npz(path, {"meta": np.array(json.dumps(meta)), **arrays})
@@ -251,6 +253,17 @@ class SweepStore:
 
 def _name(meta: list[Any], sweep: str, has_models: bool) -> str:
     return f"{digest(sweep, meta, has_models)}.npz"
+
+
+def mark_finished(directory: pathlib.Path | None) -> None:
+    """Notes that a sweep's folder has all runs of a grid."""
+    if directory is not None and is_unfinished(directory):
+        (directory / _SLICES / _UNFINISHED).unlink(missing_ok=True)
+
+
+def is_unfinished(directory: pathlib.Path) -> bool:
+    """Returns True if runs of a sweep's grid are missing: it is in progress, or was killed."""
+    return (directory / _SLICES / _UNFINISHED).exists()
 
 
 def read_runs(directory: pathlib.Path) -> list[SweepRun]:

@@ -49,7 +49,7 @@ from fedjax_sim.runs.sweeps.grid import (
 from fedjax_sim.runs.sweeps.program import Program, Programs
 from fedjax_sim.runs.sweeps.result import Sweep, SweepRun
 from fedjax_sim.runs.sweeps.slices import Batch, RunNumber, run_slices, wait_for_others
-from fedjax_sim.runs.sweeps.store import SweepStore, run_key
+from fedjax_sim.runs.sweeps.store import SweepStore, mark_finished, run_key
 from fedjax_sim.runs.sweeps.trial import (
     ALGORITHM,
     Factory,
@@ -184,7 +184,10 @@ def sweep(
     plan = check(factories, setup, grid, keys, callbacks, storage, options)
     notify(callbacks, "begin", "")
     store = open_store(plan)
-    return result_of(plan, run_groups(plan, store, programs_for(options)))
+    result = result_of(plan, run_groups(plan, store, programs_for(options)))
+    if not result.missing:
+        mark_finished(plan.storage.path)
+    return result
 
 
 def finished_runs(

@@ -21,14 +21,14 @@ from fedjax_sim.runs.callbacks.direction import Mode, sign
 from fedjax_sim.runs.events import Callback, notify
 from fedjax_sim.runs.history import CLOCK
 from fedjax_sim.runs.interrupt import deferred_interrupt
-from fedjax_sim.runs.options import DEFAULT_OPTIONS, Options, Storage
+from fedjax_sim.runs.options import DEFAULT_OPTIONS, Options, Storage, storage_of
 from fedjax_sim.runs.planning.measuring import metric_shapes, names_of_numbers
 from fedjax_sim.runs.sweeps.grid import Configuration, is_same
 from fedjax_sim.runs.sweeps.halving import Halving, run_bracket
 from fedjax_sim.runs.sweeps.program import Programs
 from fedjax_sim.runs.sweeps.result import Sweep, SweepRun
 from fedjax_sim.runs.sweeps.slices import RunNumber
-from fedjax_sim.runs.sweeps.store import RunKey, run_key
+from fedjax_sim.runs.sweeps.store import RunKey, mark_finished, run_key
 from fedjax_sim.runs.sweeps.sweep import (
     SweepPlan,
     check,
@@ -218,6 +218,10 @@ def tune(
                     study.tell(trial, state=optuna.trial.TrialState.PRUNED)
                 tried.append(one)
                 notify(callbacks, "tried", one)
+    if len(tried) == trials and (folder := storage_of(storage).path) is not None:
+        rungs = () if halving is None else halving.rounds
+        for one in (folder, *(_rung_folder(folder, end) for end in rungs)):
+            mark_finished(one)
     return Tuning(metric, mode, tried, search.result(len(tried) < trials), study)
 
 
@@ -304,6 +308,11 @@ def _study(optuna: Any, mode: str, sampler: Any) -> optuna.Study:
         )
     finally:
         optuna.logging.set_verbosity(before)
+
+
+def _rung_folder(folder: pathlib.Path, end: int) -> pathlib.Path:
+    """Folder of the runs that end with a rung."""
+    return folder / f"{end}_rounds"
 
 
 class _Goal(NamedTuple):
@@ -402,7 +411,7 @@ class _Search:
     def _of_rung(self, plan: SweepPlan, end: int) -> SweepPlan:
         """Returns the sweep of the rounds until a rung, in a folder of its own."""
         short = self._planned(plan.configurations, _shortened(self._setup, end))
-        folder = plan.storage.path and plan.storage.path / f"{end}_rounds"
+        folder = plan.storage.path and _rung_folder(plan.storage.path, end)
         return dataclasses.replace(short, storage=dataclasses.replace(plan.storage, folder=folder))
 
     def _check(self, plan: SweepPlan) -> int:

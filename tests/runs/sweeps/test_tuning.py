@@ -14,6 +14,7 @@ from small_problems import NUM_CLIENTS, logistic_task
 from sweep_problems import KEYS, alone, logistic_trial, quadratic_trial, schedules
 
 import fedjax_sim as fs
+from fedjax_sim.runs import is_unfinished
 
 RATES = {"lr": optuna.distributions.FloatDistribution(1e-3, 1.0, log=True)}
 # Batching changes the order of sums only: some hundred operations of 6e-8 each.
@@ -464,4 +465,6 @@ def test_an_interrupt_keeps_the_batches_before(tmp_path):
     found = tuned(trials=12, batch=3, callbacks=[AfterTheFirstBatch()], storage=tmp_path)
     assert found.sweep.interrupted
     assert 3 <= len(found.tried) < 12
+    assert is_unfinished(tmp_path)
     assert len(tuned(trials=12, batch=3, storage=tmp_path).tried) == 12
+    assert not is_unfinished(tmp_path)
