@@ -90,7 +90,7 @@ class Pairs:
 @group
 class Geometric:
     """All clients with a random number of steps per round, equal for all, --local-steps on average
-    (for scaffnew, with probability 1 / steps)."""
+    (for scaffnew, set --hyper.scaffnew.probability to 1 / steps)."""
 
     kind: Literal["geometric"] = "geometric"
 
