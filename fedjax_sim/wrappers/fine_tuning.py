@@ -7,6 +7,7 @@ References:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ from jax import Array
 
 from fedjax_sim import tree
 from fedjax_sim.checks import check_count, check_is_algorithm, check_rates, check_statistics_last
-from fedjax_sim.local import ScalarOrSchedule, local_steps, rate
+from fedjax_sim.local import ScalarOrSchedule, local_steps, rate, unchanged
 from fedjax_sim.types import (
     ClientState,
     FedAlgorithm,
@@ -38,6 +39,7 @@ def fine_tuned(
     visits: int | None = None,
     steps: int | None = None,
     where: tree.leaves.Selection | None = None,
+    transform: Callable[[Oracle], Oracle] = unchanged,
 ) -> FedAlgorithm:
     r"""Returns an algorithm whose personal models take local SGD steps before they are evaluated.
 
@@ -58,6 +60,7 @@ def fine_tuned(
         visits: as many steps as in this number of visits.
         steps: number of steps, instead of ``visits``.
         where: leaves that are trained; default: all.
+        transform: function of the oracle of these steps, such as clipping or weight decay.
 
     Raises:
         ValueError: a negative ``lr``; not exactly one of ``visits`` and ``steps``, or one below 1;
@@ -97,11 +100,11 @@ def fine_tuned(
         else:
             model = algorithm.personal(message, state, oracle, work)
         start, rest = tree.leaves.split(model, trained)
-        eta, present = rate(lr, work), jnp.asarray(work.num_steps)
+        eta, present, transformed = rate(lr, work), jnp.asarray(work.num_steps), transform(oracle)
 
         def step(y: Params, k: Array) -> Params:
             # The minibatches of one visit again, since an oracle has no others.
-            gradient = oracle.grad(tree.leaves.join(y, rest), k % jnp.maximum(present, 1))
+            gradient = transformed.grad(tree.leaves.join(y, rest), k % jnp.maximum(present, 1))
             return tree.add_scale(y, -eta, tree.leaves.without(gradient, rest))
 
         if steps is None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import pathlib
 import typing
 
 import pytest
@@ -204,7 +205,7 @@ def chosen(kind: type, name: str, run: Run) -> Run:
     run = chosen(kind, choice, run)
     required = {
         "table": {"table": "a.csv"},
-        "text": {"text": "a.txt"},
+        "text": {"text": pathlib.Path("a.txt")},
         "trace": {"file": "a.csv"},
         "parts": {"bounds": {"0": 1.0}},
     }

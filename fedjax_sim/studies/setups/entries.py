@@ -29,8 +29,9 @@ from fedjax_sim.local import (
     clip_by_global_norm,
     exponential_decay,
     transform_oracle,
+    unchanged,
 )
-from fedjax_sim.types import FedAlgorithm, Model, Oracle, Params, specified
+from fedjax_sim.types import FedAlgorithm, Model, Oracle, Params
 from fedjax_sim.wrappers import fine_tuned
 
 Hyper = Mapping[str, Any]
@@ -217,11 +218,7 @@ class AlgorithmEntry:
             return transform_oracle(_tuned(self._made(own), lr, **tuning), transform)
         # Methods that perturb the model take the transform of the gradient at the perturbed one.
         algorithm = self._made(own | {"transform": transform})
-        if not tuning:
-            return algorithm
-        return _with_personal(
-            algorithm, transform_oracle(_tuned(algorithm, lr, **tuning), transform)
-        )
+        return _tuned(algorithm, lr, **tuning, transform=transform)
 
     def _made(self, arguments: Mapping[str, Any]) -> FedAlgorithm:
         algorithm = self.factory(**arguments)
@@ -267,7 +264,11 @@ def _adapter(parameter: inspect.Parameter) -> Adapter | None:
 
 
 def _tuned(
-    algorithm: FedAlgorithm, lr: Any, tuning_steps: int | None = None, tuning_lr: Any = None
+    algorithm: FedAlgorithm,
+    lr: Any,
+    tuning_steps: int | None = None,
+    tuning_lr: Any = None,
+    transform: Callable[[Oracle], Oracle] = unchanged,
 ) -> FedAlgorithm:
     """The algorithm with fine-tuned personal models, if there are steps."""
     if tuning_steps is None:
@@ -278,13 +279,7 @@ def _tuned(
         raise ValueError(
             f"tuning_steps is {tuning_steps} for an algorithm without lr; expected --tuning-lr"
         )
-    return fine_tuned(algorithm, rate, steps=tuning_steps)
-
-
-@specified
-def _with_personal(algorithm: FedAlgorithm, other: FedAlgorithm) -> FedAlgorithm:
-    """The algorithm with the personal models of another one."""
-    return algorithm._replace(init=other.init, personal=other.personal)
+    return fine_tuned(algorithm, rate, steps=tuning_steps, transform=transform)
 
 
 def _regularised(oracle: Oracle, clip: Any = None, weight_decay: Any = None) -> Oracle:
